@@ -6,6 +6,9 @@ figure is what SQLite takes for them, with a binding and a commit for each: no c
 
 The queues are those of 64 callers: everybody asks twice for something that only takes as long as a batch of the store does. So
 the figure is what it takes to queue, to wait, to be woken and to go on.
+
+The engine after flushes is calls on the ledger in memory, where a page of a file is written and flushed before each operation, and
+that time is not counted. So the figure is what a flush leaves of the speed of the same code.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +56,9 @@ PAUSE_S: Final = {"NORMAL": 0.0, "FULL": 0.0001}
 """How long a batch takes in the queues of SQLite: it is flushed, or not."""
 SERVER_PAUSE_S: Final = 0.0003
 """The same for a server: about what PostgreSQL takes for a batch of 32 steps."""
+
+PAGE: Final = 4_096
+PAGES: Final = 1_000
 
 Statement = tuple[str, Any]
 
@@ -102,6 +109,7 @@ class Bare:
             "many_async": lambda n, _: self._timed_async(max(1, min(n // CALLERS, ROUNDS_MAX))),
             "queue": partial(queued_threads, PAUSE_S[self.synchronous]),
             "queue_async": partial(queued_tasks, PAUSE_S[self.synchronous]),
+            "engine_flushed": partial(after_flushes, Path(f"{self.place}-flushed")),
         }
 
     # ---- What is recorded
@@ -293,6 +301,50 @@ def queued_at_server(pause_s: float, n: int, limit_s: float) -> Figures:
         yield call
 
     return many(caller, n, limit_s)
+
+
+# ---- The engine after flushes
+
+
+class Flushing:
+    """A store that writes a page of a file and flushes it before each operation."""
+
+    def __init__(self, store: Any, path: Path) -> None:
+        self.store = store
+        self.file = os.open(path, os.O_RDWR | os.O_CREAT)
+        os.pwrite(self.file, bytes(PAGE * PAGES), 0)  # at its full size: a file that grows takes longer
+        os.fsync(self.file)
+        self.page = 0
+        self.flushed_s = 0.0
+
+    def perform(self, op: Any) -> Any:
+        """Flush, and carry out the operation."""
+        began = time.perf_counter()
+        self.page = (self.page + 1) % PAGES
+        os.pwrite(self.file, bytes(PAGE), self.page * PAGE)
+        os.fdatasync(self.file)
+        self.flushed_s += time.perf_counter() - began
+        return self.store.perform(op)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+
+def after_flushes(path: Path, n: int, limit_s: float) -> Figures:
+    """Make calls on the ledger in memory, with a flush before each operation, whose time is not counted."""
+    with Runtime("memory://", tools=[pay]) as rt:
+        flushing = Flushing(rt._driver.store, path)
+        rt._driver.through(lambda _: flushing)
+        seconds, count, end = 0.0, 0, time.perf_counter() + limit_s
+        while count < n and time.perf_counter() < end:
+            with rt.run(fresh("flushed")):
+                flushed_s, began = flushing.flushed_s, time.perf_counter()
+                for _ in range(RUN_CALLS):
+                    pay(**args_of(fresh()))
+                seconds += time.perf_counter() - began - (flushing.flushed_s - flushed_s)
+                count += RUN_CALLS
+        os.close(flushing.file)
+    return {"seconds": seconds, "count": count}
 
 
 def main() -> None:
