@@ -18,10 +18,12 @@ def followed(
     site: Site, monkeypatch: pytest.MonkeyPatch, browser: Any, place: str, *polls: Callable[[], object], after: str = ""
 ) -> list[tuple[str, str, Any]]:
     """Follow a stream, do one thing between two of its looks each, and return its messages: event, id, data."""
-    left = [*polls]
+    left, sleep = [*polls], asyncio.sleep
 
-    async def pause(_: float) -> None:
-        if left:
+    async def pause(seconds: float) -> None:
+        if seconds != live.POLL_S:  # the service itself, which would otherwise never let anybody else go on
+            await sleep(seconds)
+        elif left:
             left.pop(0)()
         else:
             site.service.is_closing = True
