@@ -11,6 +11,7 @@ import pytest
 
 from amends.serve import Limits
 from amends.serve.console import live
+from amends.serve.events import POLL_S
 from tests.console.shop import Site, served, tags
 
 
@@ -21,7 +22,7 @@ def followed(
     left, sleep = [*polls], asyncio.sleep
 
     async def pause(seconds: float) -> None:
-        if seconds != live.POLL_S:  # the service itself, which would otherwise never let anybody else go on
+        if seconds != POLL_S:  # the service itself, which would otherwise never let anybody else go on
             await sleep(seconds)
         elif left:
             left.pop(0)()
