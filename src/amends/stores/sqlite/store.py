@@ -11,6 +11,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -148,7 +149,7 @@ class SqliteStore:
         self._writer: Connection | None = None
         self._start_fresh()
         _STORES.add(self)
-        _FORKS.watch()
+        _FORKS.register(1)
 
     def _start_fresh(self) -> None:
         self._opening = threading.RLock()
@@ -588,6 +589,7 @@ class SqliteStore:
         with self._pooling:
             if self._pool is None:
                 self._pool = futures.ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="amends-ledger")
+                _FORKS.register(2)
             return self._pool
 
     # ---- Reading
@@ -681,41 +683,55 @@ def _shown(raw: bytes) -> str:
 
 
 class _Forks:
-    """What happens around a fork, to all stores; one fork at a time: a second one would find them continuing after the first."""
+    """What happens around a fork, to all stores; one fork at a time: a second one would find them continuing after the first.
+
+    Functions before a fork are called in reverse order of registration, and those after it in order. Those of
+    ``concurrent.futures`` hold the lock that ``submit`` needs meanwhile: ours must come before and after them, or whoever leads
+    waits for the fork, which waits for it. But a blocking program does not need that module. So ours are registered with the
+    first store, and once more when a store has imported it; those that were registered last do the work.
+    """
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
-        self._watches = False
+        self._registered = 0
+        self._inside: tuple[int, int] | None = None
+        """The thread that forks, and which registration has done the work before it."""
 
-    def watch(self) -> None:
-        """Be called around forks from now on.
+    def register(self, number: int) -> None:
+        """Be called around forks from now on. ``number``: 1 with the first store, 2 after ``concurrent.futures``."""
+        if number > self._registered and hasattr(os, "register_at_fork"):
+            self._registered = number
+            os.register_at_fork(
+                before=partial(self._before, number),
+                after_in_parent=partial(self._in_parent, number),
+                after_in_child=partial(self._in_child, number),
+            )
 
-        Hooks run before a fork in reverse order of registration, and after it in order. Those of ``concurrent.futures``
-        hold the lock that ``submit`` needs: ours must come before and after them, or whoever leads waits for the fork,
-        which waits for it.
-        """
-        if not self._watches and hasattr(os, "register_at_fork"):
-            import concurrent.futures.thread  # noqa: F401 (registers its own)
-
-            self._watches = True
-            os.register_at_fork(before=self.before, after_in_parent=self.in_parent, after_in_child=self.in_child)
-
-    def before(self) -> None:
+    def _before(self, number: int) -> None:
+        me = threading.get_ident()
+        if self._inside is not None and self._inside[0] == me:
+            return  # what was registered later has done it
         self._turn.acquire()
+        self._inside = me, number
         for store in list(_STORES):
             store.before_fork()
 
-    def in_parent(self) -> None:
+    def _in_parent(self, number: int) -> None:
+        if self._inside != (threading.get_ident(), number):
+            return
         try:
             for store in list(_STORES):
                 store.after_fork_in_parent()
         finally:
+            self._inside = None
             self._turn.release()
 
-    def in_child(self) -> None:
+    def _in_child(self, number: int) -> None:
+        if self._inside != (threading.get_ident(), number):
+            return
         for store in list(_STORES):
             store.after_fork_in_child()
-        self._turn = threading.Lock()
+        self._inside, self._turn = None, threading.Lock()
 
 
 _FORKS: Final = _Forks()
