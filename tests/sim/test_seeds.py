@@ -11,6 +11,12 @@ from tests.sim.sweep import scenarios_of
 
 SEEDS: list[tuple[str, str, Variant, Schedule]] = [
     (
+        "the commit of a run went round while an agent of it was incomplete after its pivot",
+        "D5 incomplete agent, nobody",
+        Variant(),
+        Schedule(seed=3),
+    ),
+    (
         "a rollback did not end when the pivot of a child turned out not to have happened since it began",
         "F14e only a lost pivot",
         Variant(probe=True),
