@@ -29,6 +29,7 @@ from amends.errors import (
     BadConfig,
     BadDeclaration,
     LedgerMissing,
+    NotStorable,
     UnknownTool,
     UsageError,
     close_to,
@@ -449,9 +450,10 @@ class Host:
             whose, usual = self._usual
             if whose is view and usual.new_id is self.new_id and usual.owner == self.owner:  # only the id differs
                 return changed(usual, {"id": self.new_id("run") if id is None else run_id_of(id)})
-        tenant = view.within(options.get("tenant")) or ""
+        tenant = name_of("tenant", view.within(options.get("tenant")) or "")
         said = recorded_input(self.redactor, tenant, input)
-        agent = options.get("agent") or view.agent
+        agent = name_of("agent", options.get("agent") or view.agent or "")
+        tags = json.dumps(_tags(options.get("tags", ())), ensure_ascii=False)
         wait, yes = options.get("wait"), options.get("wait_approval")
         completion, checks = self.completion(options)
         made = Opening(
@@ -470,9 +472,9 @@ class Host:
             known=said.known,
             policy=self._policy(options),
             order_mode=self.order,
-            agent=agent or "",
-            principal=options.get("principal") or view.principal or "",
-            tags=json.dumps(_tags(tags), ensure_ascii=False) if (tags := options.get("tags", ())) != () else "[]",
+            agent=agent,
+            principal=name_of("principal", options.get("principal") or view.principal or ""),
+            tags=name_of("tags", tags),
             deadline_s=options.get("deadline"),
             if_rolled_back=options.get("if_rolled_back", "again"),
             history=bool(options.get("history", False)),
@@ -664,7 +666,21 @@ def run_id_of(id: Any) -> str:
     """Return ``id`` if it is a valid run id, else raise ``UsageError``."""
     if not isinstance(id, str) or not id or len(id) > 512:
         raise UsageError(f"a run id is a text of 1 to 512 characters, not {str(id)[:40]!r}")
-    return id
+    return name_of("run id", id)
+
+
+def name_of(what: str, name: Any) -> str:
+    """Return ``name``; raise ``NotStorable`` if it has a lone surrogate, which is no character: two are read back as one."""
+    if not isinstance(name, str):
+        raise UsageError(f"the {what} is a text, not {str(name)[:40]!r}")
+    if not name.isascii():
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            raise NotStorable(
+                f"the {what} {name[:40]!r} has a lone surrogate, which is no character", path=what, hint="leave it out"
+            ) from None
+    return name
 
 
 def _tags(tags: Sequence[str]) -> list[str]:

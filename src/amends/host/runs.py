@@ -26,7 +26,7 @@ from amends.errors import (
     is_a,
     log_error,
 )
-from amends.host.host import Host, View
+from amends.host.host import Host, View, name_of
 from amends.host.redaction import named_by, recorded_input
 from amends.host.requests import adhoc_spec, keyed
 from amends.ledger.flow import Flow
@@ -222,7 +222,13 @@ def child_of(host: Host, session: Session, id: str | None, input: object) -> Flo
     """Open a child run. Without a name it is named by its input, so that the same request finds it again."""
     said = recorded_input(session.redactor, session.tenant, input)
     session.known.update(said.known)
-    name = id or (f"child-{named_by(said)[:12]}" if said.digest else host.new_id("child"))
+    name = (
+        name_of("name of a child", id)
+        if id
+        else f"child-{named_by(said)[:12]}"
+        if said.digest
+        else host.new_id("child")
+    )
     return opening.open_child(
         session, id=f"{session.id}/{name}", input=said.text, input_digest=said.digest, given=input, shown=said.shown
     )
