@@ -115,6 +115,28 @@ AT_ONCE = """
     store.close()
 """
 
+INTERRUPTED = """
+    from amends.stores.sqlite import store as module
+    turn, left = module._FORKS._turn, [KeyboardInterrupt]
+    class Interrupted:
+        def acquire(self):
+            turn.acquire()
+            if left:
+                raise left.pop()
+        def release(self):
+            turn.release()
+    module._FORKS._turn = Interrupted()
+    assert os.fork() or os._exit(0) is None
+    os.wait()
+    other = threading.Thread(target=fork)  # another thread: the lock knows its own
+    other.start()
+    other.join(20)
+    assert not other.is_alive()
+    store.perform(ledger.plain_op(runs[0], args="[1]"))
+    audit(ledger)
+    store.close()
+"""
+
 
 def test_a_fork_hands_the_lead_to_an_operation_of_a_loop_and_does_not_wait_for_itself(tmp_path: Path) -> None:
     assert sorted(child(START + QUEUED, tmp_path / "ledger.db").split("\n")) == ["", "Started", "forked 0"]
@@ -127,3 +149,7 @@ def test_a_fork_does_not_wait_for_a_writer_that_asks_a_thread_to_copy_the_log(tm
 def test_two_threads_fork_one_after_the_other(tmp_path: Path) -> None:
     lines = child(START + AT_ONCE, tmp_path / "ledger.db").splitlines()
     assert lines == ["forked 0"] * 8 + ["at most 1"]
+
+
+def test_an_interrupt_as_a_fork_takes_its_turn_keeps_no_later_fork_waiting(tmp_path: Path) -> None:
+    assert child(START + INTERRUPTED, tmp_path / "ledger.db") == "forked 0\n"

@@ -692,7 +692,7 @@ class _Forks:
     """
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()  # it knows whether this thread has it
         self._registered = 0
         self._inside: tuple[int, int] | None = None
         """The thread that forks, and which registration has done the work before it."""
@@ -711,8 +711,14 @@ class _Forks:
         me = threading.get_ident()
         if self._inside is not None and self._inside[0] == me:
             return  # what was registered later has done it
-        self._turn.acquire()
-        self._inside = me, number
+        try:
+            self._turn.acquire()
+            self._inside = me, number
+        except BaseException:  # an interrupt: Python reports it and forks all the same
+            if self._inside != (me, number):
+                with contextlib.suppress(RuntimeError):  # it was not acquired
+                    self._turn.release()
+            raise
         for store in list(_STORES):
             store.before_fork()
 
@@ -731,7 +737,7 @@ class _Forks:
             return
         for store in list(_STORES):
             store.after_fork_in_child()
-        self._inside, self._turn = None, threading.Lock()
+        self._inside, self._turn = None, threading.RLock()
 
 
 _FORKS: Final = _Forks()
